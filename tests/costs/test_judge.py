@@ -50,7 +50,7 @@ def judged(
     nest: Nest, one: Candidate, costs: object, target: Target, overlaps: bool = False, shown: float = 1.0
 ) -> TileEstimate:
     judge = Judge(target, costs)  # type: ignore[arg-type]
-    return judge.played(judge.prepared(nest, one), one, overlaps, shown)
+    return judge.estimate(nest, one, judge.compute_cycles(nest, one), overlaps, shown)
 
 
 def estimate(nest: Nest, tiles: Mapping[str, int], is_double: bool, costs: object, target: Target) -> TileEstimate:

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.growth import KINDS, compile_for, mlp
 from tilegrad.ir.plan import Buffer
 from tilegrad.place.allocate import FEW_PAIRS, MANY_PAIRS, allocate, lower_bound
-from tilegrad.schedule.schedule import known_choices
+from tilegrad.schedule.schedule import searched
 
 TIMES = 4
 MOST = 1.15 * TIMES
@@ -49,7 +49,7 @@ def ratio(make: Callable[[int], onnx.ModelProto], count: int, target: str) -> fl
     compile_for(mlp(4), target)
     counts = []
     for model in (make(TIMES * count), make(count)):
-        known_choices.cache_clear()
+        searched.cache_clear()
         counts.append(steps(partial(compile_for, model, target)))
     return counts[0] / counts[1]
 

@@ -15,7 +15,7 @@ from tilegrad.costs.kernel_cost import KernelCosts
 from tilegrad.ir.nest import Access, Axis, Index, Nest, Operand, Range, along
 from tilegrad.ir.schedule import Loop, Slot, TileEstimate, Tiling
 from tilegrad.schedule import chain
-from tilegrad.schedule.chain import WAITING_COUNTS, Link, Waits, cheapest_path
+from tilegrad.schedule.chain import WAITING_COUNTS, Edge, Link, Waits, cheapest_path
 from tilegrad.schedule.judge import Judge
 from tilegrad.targets.base import get
 
@@ -25,11 +25,14 @@ JUDGE = Judge(TARGET, KernelCosts(TARGET))
 
 
 def exposed_cycles(before: Link, link: Link, is_on_top: bool, scratch: int, arriving: tuple[str, ...] = ()) -> float:
-    return chain.exposed_cycles(JUDGE, before, link, is_on_top, scratch, arriving)
+    ((cycles,),) = Waits(JUDGE, scratch).between(before, link, is_on_top, arriving)
+    return cycles
 
 
 def choose(choices: list[list[Link]], scratch: int, hides: bool) -> list[Tiling]:
-    return chain.choose(choices, Waits(JUDGE, scratch), hides)
+    """Of links with one way each, those of a nest together."""
+    links = [Link(own[0].nest, [edge for one in own for edge in one.edges], own[0].homes) for own in choices]
+    return chain.choose(links, Waits(JUDGE, scratch), hides)
 
 
 def map_nest(source: str, target: str) -> Nest:
@@ -50,7 +53,7 @@ def link(source: str, target: str, *loops: Loop, cycles: float = 1000.0, dma_cyc
     count = 2 if loops else 1
     slots = {"x": Slot(0, box, count), "y": Slot(count * box, box, count)}
     tiling = Tiling(loops, slots, bool(loops), 2 * count * box, TileEstimate(cycles, cycles, dma_cycles, 0, "", cycles))
-    return Link(nest, tiling, 64, {})
+    return Link(nest, [Edge(nest, tiling, 64)], (source, target))
 
 
 BY_C, BY_S = Loop("c", 8, 2), Loop("s", 16, 4)
@@ -70,14 +73,15 @@ def test_a_neighbour_that_is_cut_alike_does_not_wait(is_on_top: bool) -> None:
 @pytest.mark.parametrize("is_on_top", [False, True])
 def test_a_neighbour_without_room_waits(is_on_top: bool) -> None:
     before, after = link("a", "b", BY_C), link("d", "c", BY_C)
-    both = before.size_bytes + after.size_bytes
+    both = before.edges[0].size_bytes + after.edges[0].size_bytes
     assert exposed_cycles(before, after, is_on_top, both) == 0.0
-    assert exposed_cycles(before, after, is_on_top, before.size_bytes + 100) > 0.0
+    assert exposed_cycles(before, after, is_on_top, before.edges[0].size_bytes + 100) > 0.0
 
 
 def test_a_short_neighbour_hides_little() -> None:
     short = link("a", "b", BY_C, cycles=4.0)
-    alone = JUDGE.exposed(0.0, [load.home for load in link("d", "c", BY_C).loads])
+    first = link("d", "c", BY_C).edges[0].loads
+    alone = JUDGE.exposed(0.0, tuple(load.box.shape for load in first))
     assert 0.0 < exposed_cycles(short, link("d", "c", BY_C), False, SCRATCH) < alone
 
 
@@ -110,7 +114,7 @@ def test_hiding_costs_little() -> None:
             [link("a", "b", BY_C, cycles=cycles), link("a", "b", BY_S, cycles=cycles + waits + 60.0)],
             [link("b", "c", BY_S, cycles=cycles)],
         ]
-        assert (choose(choices, SCRATCH, hides=False)[0] is choices[0][1].tiling) is is_hidden
+        assert (choose(choices, SCRATCH, hides=False)[0] is choices[0][1].edges[0].tiling) is is_hidden
 
 
 def test_hiding_may_cost_more_where_it_is_asked_for() -> None:
@@ -119,14 +123,14 @@ def test_hiding_may_cost_more_where_it_is_asked_for() -> None:
     for cycles, is_paid in ((20_240.0, True), (40_000.0, False)):
         whole = link("a", "b", cycles=20_000.0, dma_cycles=100.0)
         cut = link("a", "b", BY_S, cycles=cycles, dma_cycles=100.0)
-        assert choose([[whole, cut]], SCRATCH, hides=False) == [whole.tiling]
-        assert choose([[whole, cut]], SCRATCH, hides=True) == [(cut if is_paid else whole).tiling]
+        assert choose([[whole, cut]], SCRATCH, hides=False) == [whole.edges[0].tiling]
+        assert choose([[whole, cut]], SCRATCH, hides=True) == [(cut if is_paid else whole).edges[0].tiling]
 
 
 def test_what_is_whole_in_scratchpad_is_passed_on() -> None:
     before, after = link("a", "b"), link("b", "c")
     assert exposed_cycles(before, after, False, SCRATCH) == 0.0
-    assert exposed_cycles(before, after, False, before.size_bytes + after.size_bytes - 8) > 0.0
+    assert exposed_cycles(before, after, False, before.edges[0].size_bytes + after.edges[0].size_bytes - 8) > 0.0
     assert exposed_cycles(link("a", "b", BY_C), after, False, SCRATCH) > 0.0
     # What another nest has just made may be on its way while a nest of one tile computes.
     other = link("d", "c")

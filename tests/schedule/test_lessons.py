@@ -20,6 +20,7 @@ from tilegrad.schedule import schedule as schedule_module
 from tilegrad.schedule import tiling as tiling_module
 from tilegrad.schedule.candidates import columns_of
 from tilegrad.schedule.options import ScheduleOptions
+from tilegrad.schedule.schedule import Searched
 from tilegrad.schedule.tiling import TilingOptions, TilingSearch
 from tilegrad.sequence.timing import time_listing
 
@@ -46,7 +47,7 @@ def slow_down(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
         return replace(span, cycles=100 * span.cycles) if nest.kernel == kernel else span  # the conductor hides less
 
     monkeypatch.setattr(KernelCosts, "span", slower)
-    monkeypatch.setattr(schedule_module, "known_choices", lambda target, buffering: {})
+    monkeypatch.setattr(schedule_module, "searched", lambda target, buffering: Searched(target))
 
 
 def test_every_operators_cost_counts() -> None:
@@ -64,10 +65,10 @@ def test_every_operators_cost_counts() -> None:
 
 def test_what_was_searched_before_changes_nothing() -> None:
     """Tilings are remembered from program to program of one process: the C is that of a process that remembers none."""
-    known = schedule_module.known_choices
+    known = schedule_module.searched
     known.cache_clear()
     first = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=False))
-    assert len(known(first.target, "auto")) > 5
+    assert len(known(first.target, "auto").choices) > 5
     fused = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=True))
     known.cache_clear()
     alone = compiled_for("simplemlp", siracusa(2 * KIB), ScheduleOptions(fuses_update=True))
@@ -201,7 +202,7 @@ def search_work(name: str, l1_bytes: int) -> tuple[int, int]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiling_module, "best_rows", counted)
-        patch.setattr(schedule_module, "known_choices", lambda target, buffering: {})
+        patch.setattr(schedule_module, "searched", lambda target, buffering: Searched(target))
         compiled_for(name, siracusa(l1_bytes))
     return seen, kept
 

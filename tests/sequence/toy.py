@@ -116,7 +116,7 @@ def conduct(
 
 def timed(listing: Listing, costs: ToyCosts | None = None) -> EntryTiming:
     own = costs or ToyCosts()
-    with mock.patch.object(timing, "KernelCosts", lambda target: own):
+    with mock.patch.object(timing, "kernel_costs", lambda target: own):
         return time_listing(listing)[ENTRY]
 
 

@@ -17,7 +17,7 @@ SETTLED_BYTES = 1024
 """The most that the conductor waits for while others compute: it takes their time, not the next nest's."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Bytes:
     """Of a region: runs of `run_bytes` that start at `starts`, ascending."""
 

@@ -8,7 +8,7 @@ import sys
 from tilegrad.calibration import check, document, table
 from tilegrad.calibration.compare import report
 from tilegrad.calibration.counting import missing_tools
-from tilegrad.costs.kernel_cost import KernelCosts, load_table
+from tilegrad.costs.kernel_cost import KernelCosts, kernel_costs, load_table
 from tilegrad.targets.base import Target, get
 
 CHECK_SEED_OFFSET = 1000
@@ -25,6 +25,7 @@ def _calibrate(target: Target, seed: int, samples: int, only_stale: bool) -> Non
         made = table.merged(old, made)
     path.write_text(document.table_text(made), encoding="utf-8")
     load_table.cache_clear()
+    kernel_costs.cache_clear()
     document.update(report(target)[0])
     entries = [v for kernel in made["kernels"].values() for v in kernel["variants"].values()]
     calls = sum(v["samples"] for v in entries)

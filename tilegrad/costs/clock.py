@@ -40,6 +40,9 @@ class Reason(Enum):
     __hash__ = object.__hash__  # as that of `Act`
 
 
+NO_STALLS = dict.fromkeys(Reason, 0.0)
+
+
 class Stall(NamedTuple):
     reason: Reason
     cycles: float
@@ -175,7 +178,7 @@ class Clock:
         self.accesses_per_cycle = 0.0
         self.compute_cycles = 0.0
         self.conduct_cycles = 0.0
-        self.stall_cycles = dict.fromkeys(Reason, 0.0)  # while no core computes
+        self.stall_cycles = NO_STALLS.copy()  # while no core computes
         self.computing: list[Interval] = []
 
     def spend(self, cycles: float) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from math import prod
 from operator import mul
@@ -178,7 +178,7 @@ def uncounted_kernels(schedule: Schedule) -> tuple[str, ...]:
         return ()
     launches = chain.from_iterable(entry.launches for entry in schedule.entries.values())
     kernels = {kernel for launch in launches for nest in launch.nests for kernel in nest.kernels}
-    return tuple(sorted(kernel for kernel in kernels if not KernelCosts(schedule.target).is_counted(kernel)))
+    return tuple(sorted(kernel for kernel in kernels if not kernel_costs(schedule.target).is_counted(kernel)))
 
 
 def estimates_are(schedule: Schedule) -> str:
@@ -333,3 +333,10 @@ class KernelCosts:
     def cold_cycles(self, kernel: str, level: str) -> float:
         """What all code of a kernel, or of a form of its loops, takes to fetch."""
         return 0.0 if self.measured is None else self.measured.scale(kernel, level).cold
+
+
+@lru_cache(maxsize=16)
+def kernel_costs(target: Target) -> KernelCosts:
+    """Those that stages of this process share, with all calls they ever asked for. Whoever writes other costs of a
+    target forgets them (`cache_clear`)."""
+    return KernelCosts(target)

@@ -56,7 +56,7 @@ class TargetInput:
     ignored: int | None = None
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Program(Pictured):
     """`entries` is keyed by the names in `ENTRIES`. `targets` are the step's inputs behind the model's own.
 

@@ -228,7 +228,7 @@ class EntrySchedule:
         return f"<EntrySchedule '{self.graph.name}': {len(self.launches):,} launches>"
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Schedule:
     """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute.
     `overlaps_l3`: so may transfers between L2 and L3. `blocks` is the number n of widths that are known at run time

@@ -6,7 +6,6 @@ nodes had. No C belongs to it, and its bits are those of the two: the kernels ar
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -64,7 +63,8 @@ class Chain(Operator):
         inputs.insert(at, between)
         then = Node(node.node.name, self.then.name, tuple(inputs), (result,), theirs)
         made = self.first.infer(NodeView(first, node.types, node.constants))[of]
-        types = ChainMap({between: made}, dict(node.types))
+        touched = {name: node.types[name] for name in (*node.inputs, *node.outputs) if name in node.types}
+        types = {**touched, between: made}
         return NodeView(first, types, node.constants), NodeView(then, types, node.constants)
 
     def infer(self, node: NodeView) -> tuple[TensorType, ...]:
@@ -86,7 +86,9 @@ class Chain(Operator):
         return tuple(one or nest for one, nest in zip(joined, nests, strict=True))
 
     def unread_inputs(self, node: NodeView) -> tuple[int, ...]:
-        read = {operand.value for nest in self.nests(node) for operand in nest.operands}
+        first, then = self.parts(node)
+        unread = ((first, self.first.unread_inputs(first)), (then, self.then.unread_inputs(then)))
+        read = {name for part, own in unread for k, name in enumerate(part.inputs) if k not in own}
         return tuple(k for k, name in enumerate(node.inputs) if name and name not in read)
 
 

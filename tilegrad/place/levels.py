@@ -9,7 +9,7 @@ from math import inf
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.room import closing_hint
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import kernel_costs
 from tilegrad.errors import DoesNotFit
 from tilegrad.ir.nest import Nest
 from tilegrad.ir.plan import Address, Buffer, EntryPlan, MemoryUse, Plan, Staging, Stay
@@ -153,7 +153,7 @@ def plan_levels(schedule: Schedule, home: str) -> Plan:
 
 def durations(schedule: Schedule, is_tiled: bool = True) -> dict[str, list[float]]:
     """Estimated cycles of each launch; as they would be if nothing was tiled, where that is asked for."""
-    target, costs = schedule.target, KernelCosts(schedule.target)
+    target, costs = schedule.target, kernel_costs(schedule.target)
 
     def cycles(nest: Nest, tiling: Tiling | None) -> float:
         if tiling is not None and is_tiled:

@@ -15,7 +15,7 @@ from math import inf
 
 import numpy as np
 
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import kernel_costs
 from tilegrad.place.stays import Stay, Tensor
 from tilegrad.place.tensors import EntryHomes
 from tilegrad.targets.base import Target
@@ -88,7 +88,7 @@ class _Walk:
         assert target.far_engine is not None
         self.engine = target.far_engine
         self.depth = min(self.engine.queue_depth, MOST_QUEUED)
-        self.crowded = KernelCosts(target).conduct.far_crowded
+        self.crowded = kernel_costs(target).conduct.far_crowded
         self.end = entry.launch_count
         self.stays = {name: list(own) for name, own in entry.stays.items()}
         self.free = room_bytes - entry.alive()

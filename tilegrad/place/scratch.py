@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from tilegrad.analysis.lifetimes import align
 from tilegrad.analysis.tables import describing_bytes
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import kernel_costs
 from tilegrad.ir.plan import MemoryUse, NestPlace, Plan
 from tilegrad.place.scratch_offsets import nest_offsets
 from tilegrad.place.suites import Suites, TiledNest
@@ -28,7 +28,7 @@ def place_nests(plan: Plan, joined: Joined = MappingProxyType({})) -> Plan:
     target = plan.schedule.target
     scratchpad = target.memory(target.compute)
     assert scratchpad.capacity_bytes is not None
-    costs = KernelCosts(target)
+    costs = kernel_costs(target)
     entries = dict(plan.entries)
     used = 0
     for name in (name for name, entry in plan.schedule.entries.items() if entry.is_tiled):

@@ -8,18 +8,17 @@ for all of the first. The choices of an entry are a path, and the cheapest one i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from tilegrad.analysis.footprint import is_held_whole, is_read_in_place, nth_tile
-from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes, meet
-from tilegrad.ir.nest import Nest, Operand
+from tilegrad.analysis.overlap import SETTLED_BYTES, Bytes, box_bytes
+from tilegrad.ir.nest import Access, Nest, Operand, Tile
 from tilegrad.ir.schedule import Slot, Tiling
-from tilegrad.schedule.judge import Judge
-from tilegrad.schedule.splitting import home_of
+from tilegrad.schedule.judge import Judge, Shapes
 
 # How much a cycle of exposed waiting may count, the most first: the first choice that costs little more than the
 # fastest is taken. Queues and later neighbours make real waits longer than what is seen from one pair.
@@ -34,111 +33,156 @@ MOST_EXPOSED, MOST_PAID = 0.05, 1.015
 MORE_WAITING_COUNTS = (5.0, 6.0, 8.0, 12.0, 16.0, 32.0)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Load:
-    """The first box of an operand."""
+    """The first box of an operand, which is known by its number."""
 
-    home: Bytes
+    operand: int
+    box: Bytes
     slot: Slot
     is_readable: bool  # in all of the tensor, where that is
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
-    """A nest with one of its tilings. `homes` says which values share bytes."""
+class Edge:
+    """What a nest moves at first and at last, cut in one of its ways; the same for all nests of its kind, whatever
+    their values. Boxes are those of whole operands, by their number; equal `boxes` are one object."""
 
     nest: Nest
     tiling: Tiling
     table_bytes: int
-    homes: Mapping[str, str]
+    boxes: dict[object, Bytes | None] = field(default_factory=dict)
 
     @cached_property
     def size_bytes(self) -> int:
         return self.table_bytes + self.tiling.scratch_bytes
 
-    def _boxes(self, operands: Sequence[Operand], number: int) -> list[tuple[Operand, Bytes]]:
+    def _boxes(self, access: Access, number: int) -> dict[int, Bytes]:
+        """Of one of the tiles."""
         tile = nth_tile(self.nest, self.tiling.loops, number)
         if tile is None:
-            return []
-        boxes = ((operand, box_bytes(operand, tile, home_of(operand, self.homes), 0)) for operand in operands)
-        return [(operand, box) for operand, box in boxes if box is not None]
+            return {}
+        own = [(k, one) for k, one in enumerate(self.nest.operands) if one.value is not None and one.access is access]
+        boxes = {k: self._box(k, operand, tile) for k, operand in own}
+        return {k: box for k, box in boxes.items() if box is not None}
+
+    def _box(self, k: int, operand: Operand, tile: Tile) -> Bytes | None:
+        key = (k, *[(tile[axis].start, tile[axis].stop) for axis in operand.axes])
+        if key not in self.boxes:
+            self.boxes[key] = box_bytes(operand, tile, "", 0)
+        return self.boxes[key]
 
     @cached_property
     def loads(self) -> list[_Load]:
+        nest, tiling = self.nest, self.tiling
+        operands = [(k, nest.operands[k], box) for k, box in self._boxes(Access.READ, 0).items()]
         return [
-            _Load(box, self.tiling.slots[operand.name], is_read_in_place(operand, self.nest, self.tiling.loops))
-            for operand, box in self._boxes(self.nest.reads, 0)
+            _Load(k, box, tiling.slots[one.name], is_read_in_place(one, nest, tiling.loops)) for k, one, box in operands
         ]
 
     @cached_property
-    def whole_results(self) -> list[Bytes]:
-        """Those that one slot holds all of, for all tiles."""
-        loops = self.tiling.loops
-        return [box for operand, box in self._last_boxes if is_held_whole(operand, self.nest, loops)]
-
-    @cached_property
-    def read(self) -> set[str]:
-        """Where operands live; all of a nest's tilings have the same."""
-        return {home_of(operand, self.homes) for operand in self.nest.reads}
-
-    @cached_property
-    def written(self) -> set[str]:
-        return {home_of(operand, self.homes) for operand in self.nest.results}
-
-    @cached_property
-    def large_results(self) -> set[str]:
-        """Where results live that take long to arrive. All of a nest's tilings have the same."""
-        return {home_of(one, self.homes) for one in self.nest.results if one.size_bytes > SETTLED_BYTES}
+    def is_one_tile(self) -> bool:
+        return self.tiling.tile_count == 1
 
     @cached_property
     def last_tile_cycles(self) -> float:
         return self.tiling.estimate.compute_cycles / self.tiling.tile_count
 
     @cached_property
-    def last_results(self) -> list[Bytes]:
+    def stores(self) -> dict[int, Bytes]:
+        """Those of the last tile."""
+        return self._boxes(Access.WRITE, -1)
+
+    @cached_property
+    def stored_shapes(self) -> Shapes:
+        return tuple([box.shape for box in self.stores.values()])
+
+    @cached_property
+    def last_results(self) -> dict[int, list[Bytes]]:
         """What has not arrived while the last tile computes."""
-        return [*self.last_stores, *(box for _, box in self._boxes(self.nest.results, -2))]
+        every = (self.stores, self._boxes(Access.WRITE, -2))
+        return {k: [own[k] for own in every if k in own] for k in self.stores | every[1]}
 
     @cached_property
-    def _last_boxes(self) -> list[tuple[Operand, Bytes]]:
-        return self._boxes(self.nest.results, -1)
+    def whole_results(self) -> set[int]:
+        """Those that one slot holds all of, for all tiles."""
+        nest, loops = self.nest, self.tiling.loops
+        return {k for k in self.stores if is_held_whole(nest.operands[k], nest, loops)}
+
+
+@dataclass(frozen=True, eq=False)
+class Link:
+    """A nest of an entry, with the ways to cut it. `homes` says by operand which bytes it has: values share some."""
+
+    nest: Nest
+    edges: Sequence[Edge]
+    homes: tuple[str, ...]
 
     @cached_property
-    def last_stores(self) -> list[Bytes]:
-        return [box for _, box in self._last_boxes]
+    def loaded(self) -> set[str]:
+        return {self.homes[load.operand] for load in self.edges[0].loads}
 
     @cached_property
-    def result_regions(self) -> set[str]:
-        return {box.region for box in self.last_results}
+    def written(self) -> set[str]:
+        return {home for home, one in zip(self.homes, self.nest.operands, strict=True) if one.access is Access.WRITE}
+
+    @cached_property
+    def large_results(self) -> set[str]:
+        """Where results live that take long to arrive."""
+        own = zip(self.homes, self.nest.operands, strict=True)
+        return {home for home, one in own if one.access is Access.WRITE and one.size_bytes > SETTLED_BYTES}
 
 
-def exposed_cycles(
-    judge: Judge, before: Link, link: Link, is_on_top: bool, scratch_bytes: int, arriving: Collection[str] = ()
-) -> float:
-    """What the second of two neighbours waits for. Those that do not fit beside each other are at the bottom and at the
-    top of scratchpad. `arriving` is what the nest before them stores while the first one computes its first tile."""
-    start = scratch_bytes - link.size_bytes if is_on_top else link.table_bytes
-    one_tile, room = before.tiling.tile_count == 1, scratch_bytes - before.size_bytes
-    hidden: list[Bytes] = []
-    waiting: list[Bytes] = []
-    taken: list[Bytes] = []
-    depends = False
-    for load in link.loads:
-        begins = start + load.slot.offset_bytes
-        has_room = begins >= before.size_bytes if is_on_top else begins + load.slot.slot_bytes <= room
-        is_late = load.home.region in before.result_regions and meet([load.home], before.last_results)
-        depends |= is_late
-        is_arriving = one_tile and load.home.region in arriving
-        if is_late and load.is_readable and meet([load.home], before.whole_results):
-            taken.append(load.home)
-        elif is_late or is_arriving or not has_room:
-            waiting.append(load.home)
-        else:
-            hidden.append(load.home)
-    if not waiting and link.size_bytes <= room:
-        # It begins at once, with what the nest before left in scratchpad.
-        return judge.exposed(before.last_tile_cycles, hidden)
-    return judge.exposed(before.last_tile_cycles, hidden, before.last_stores if depends else (), waiting + taken)
+class _Neighbours:
+    """Two nests, of which the second follows the first. `arriving` is what the nest before them stores while the first
+    one computes its first tile."""
+
+    def __init__(self, before: Link, link: Link, arriving: Collection[str]) -> None:
+        self.arriving = {k for k, home in enumerate(link.homes) if home in arriving}
+        own = [n for n, one in enumerate(before.nest.operands) if one.access is Access.WRITE]
+        # By operand of the second, the results of the first that have its bytes.
+        self.same = [[n for n in own if before.homes[n] == home] for home in link.homes]
+        self.met: dict[tuple[Bytes, Bytes], bool] = {}
+
+    def _meets(self, box: Bytes, other: Bytes) -> bool:
+        found = self.met.get((box, other))
+        if found is None:
+            found = self.met[box, other] = box.meets(other)
+        return found
+
+    def _is_late(self, load: _Load, before: Edge) -> bool:
+        same, last = self.same[load.operand], before.last_results
+        return bool(same) and any(self._meets(load.box, box) for n in same for box in last.get(n, ()))
+
+    def _is_kept(self, load: _Load, before: Edge) -> bool:
+        own = (n for n in self.same[load.operand] if n in before.whole_results)
+        return load.is_readable and any(self._meets(load.box, before.stores[n]) for n in own)
+
+    def exposed_cycles(self, judge: Judge, before: Edge, edge: Edge, is_on_top: bool, scratch_bytes: int) -> float:
+        """What the second waits for. Those that do not fit beside each other are at the bottom and at the top of
+        scratchpad."""
+        start = scratch_bytes - edge.size_bytes if is_on_top else edge.table_bytes
+        room = scratch_bytes - before.size_bytes
+        hidden: list[tuple[int, int]] = []
+        waiting: list[tuple[int, int]] = []
+        taken: list[tuple[int, int]] = []
+        depends = False
+        for load in edge.loads:
+            begins = start + load.slot.offset_bytes
+            has_room = begins >= before.size_bytes if is_on_top else begins + load.slot.slot_bytes <= room
+            is_late = self._is_late(load, before)
+            depends |= is_late
+            if is_late and self._is_kept(load, before):
+                taken.append(load.box.shape)
+            elif is_late or (before.is_one_tile and load.operand in self.arriving) or not has_room:
+                waiting.append(load.box.shape)
+            else:
+                hidden.append(load.box.shape)
+        if not waiting and edge.size_bytes <= room:
+            # It begins at once, with what the nest before left in scratchpad.
+            return judge.exposed(before.last_tile_cycles, tuple(hidden))
+        stores = before.stored_shapes if depends else ()
+        return judge.exposed(before.last_tile_cycles, tuple(hidden), stores, (*waiting, *taken))
 
 
 class Waits:
@@ -149,40 +193,31 @@ class Waits:
         self.scratch_bytes = scratch_bytes
         self.known: dict[object, list[list[float]]] = {}
 
-    def between(
-        self, before: Sequence[Link], links: Sequence[Link], is_on_top: bool, arriving: Collection[str]
-    ) -> list[list[float]]:
+    def between(self, before: Link, link: Link, is_on_top: bool, arriving: Collection[str]) -> list[list[float]]:
         """By choice of the second nest, and by choice of the first."""
-        homes = [home_of(o, one.homes) for one in (before[0], links[0]) for o in one.nest.operands]
-        pattern = tuple(homes.index(home) for home in homes)
-        early = tuple(home in arriving for home in homes)
-        keys = [tuple(link.tiling.key for link in own) for own in (before, links)]
-        kinds = [(own[0].nest.kind, own[0].nest.skipped) for own in (before, links)]
-        key = (*kinds, *keys, pattern, early, is_on_top)
+        homes = (*before.homes, *link.homes)
+        pattern = tuple([homes.index(home) for home in homes])
+        early = tuple([home in arriving for home in link.homes])
+        key = (*before.edges, *link.edges, pattern, early, is_on_top)
         if key not in self.known:
-            place = (is_on_top, self.scratch_bytes, arriving)
-            self.known[key] = [[exposed_cycles(self.judge, one, link, *place) for one in before] for link in links]
+            both, place = _Neighbours(before, link, arriving), (is_on_top, self.scratch_bytes)
+            self.known[key] = [
+                [both.exposed_cycles(self.judge, one, edge, *place) for one in before.edges] for edge in link.edges
+            ]
         return self.known[key]
 
 
-def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list[Tiling]:
+def choose(links: Sequence[Link], known: Waits, hides: bool) -> list[Tiling]:
     """One tiling of each nest, in order. `hides`: hidden transfers are worth more than cycles."""
-    if not choices:
+    if not links:
         return []
-    waits: list[list[list[float]]] = []  # by nest, its choice, and the choice of the nest before
-    for i, links in enumerate(choices):
-        if i == 0:
-            waits.append([[known.judge.exposed(0.0, [load.home for load in link.loads])] for link in links])
-            continue
-        arriving = choices[i - 2][0].large_results if i > 1 else ()
-        waits.append(known.between(choices[i - 1], links, bool(i % 2), arriving))
-    steady = [
-        [
-            link.tiling.estimate.steady_cycles + _returning_cycles(known.judge, link, choices[i + 2 : i + SOON])
-            for link in links
-        ]
-        for i, links in enumerate(choices)
-    ]
+    first = [tuple([load.box.shape for load in edge.loads]) for edge in links[0].edges]
+    # By nest, its choice, and the choice of the nest before.
+    waits = [[[known.judge.exposed(0.0, shapes)] for shapes in first]]
+    for i, link in enumerate(links[1:], 1):
+        arriving = links[i - 2].large_results if i > 1 else ()
+        waits.append(known.between(links[i - 1], link, bool(i % 2), arriving))
+    steady = [_steady_cycles(known.judge, link, links[i + 2 : i + SOON]) for i, link in enumerate(links)]
     fastest, path = cheapest_path(steady, waits, 1.0)
     for weight in WAITING_COUNTS:
         cycles, other = cheapest_path(steady, waits, weight)
@@ -190,29 +225,28 @@ def choose(choices: Sequence[Sequence[Link]], known: Waits, hides: bool) -> list
             path = other
             break
     for weight in MORE_WAITING_COUNTS if hides else ():
-        if _exposed_share(choices, waits, path) <= MOST_EXPOSED:
+        if _exposed_share(links, waits, path) <= MOST_EXPOSED:
             break
         cycles, more = cheapest_path(steady, waits, weight)
         path = more if cycles <= MOST_PAID * fastest else path
-    return [links[k].tiling for links, k in zip(choices, path, strict=True)]
+    return [link.edges[k].tiling for link, k in zip(links, path, strict=True)]
 
 
-def _returning_cycles(judge: Judge, link: Link, soon: Sequence[Sequence[Link]]) -> float:
-    """What it costs that results leave and come back. Those that scratchpad holds whole are read there, also by a nest
-    that comes together with the next one."""
-    if not link.written & {home for links in soon for home in links[0].read}:
-        return 0.0
-    read = {load.home.region for links in soon for load in links[0].loads}
-    whole = {box.region for box in link.whole_results}
-    cut = [box for box in link.last_stores if box.region in read - whole]
-    return judge.exposed(0.0, (), cut, cut) if cut else 0.0
+def _steady_cycles(judge: Judge, link: Link, soon: Sequence[Link]) -> list[float]:
+    """By choice, with what it costs that results leave and come back `soon`. Those that scratchpad holds whole are read
+    there, also by a nest that comes together with the next one."""
+    read = {home for one in soon for home in one.loaded} & link.written
+    steady = []
+    for edge in link.edges:
+        left = read - {link.homes[k] for k in edge.whole_results} if read else read
+        cut = tuple([box.shape for k, box in edge.stores.items() if link.homes[k] in left]) if left else ()
+        steady.append(edge.tiling.estimate.steady_cycles + (judge.exposed(0.0, (), cut, cut) if cut else 0.0))
+    return steady
 
 
-def _exposed_share(
-    choices: Sequence[Sequence[Link]], waits: Sequence[Sequence[Sequence[float]]], path: Sequence[int]
-) -> float:
+def _exposed_share(links: Sequence[Link], waits: Sequence[Sequence[Sequence[float]]], path: Sequence[int]) -> float:
     exposed = sum(own[k][before] for own, k, before in zip(waits, path, (0, *path), strict=False))
-    transfers = sum(links[k].tiling.estimate.dma_cycles for links, k in zip(choices, path, strict=True))
+    transfers = sum(link.edges[k].tiling.estimate.dma_cycles for link, k in zip(links, path, strict=True))
     return exposed / transfers if transfers else 0.0
 
 

@@ -13,7 +13,6 @@ from math import prod
 from typing import NamedTuple
 
 from tilegrad.analysis.footprint import Level, box_shape, inner_loops, load_count, transfer_levels, units_of
-from tilegrad.analysis.overlap import Bytes
 from tilegrad.costs.clock import Clock, Reason, SharedMemory
 from tilegrad.costs.conduct import Act
 from tilegrad.costs.kernel_cost import KernelCosts, Span
@@ -75,7 +74,7 @@ class Ahead:
 
 
 NOTHING_AHEAD = Ahead()
-_Shapes = tuple[tuple[int, int], ...]
+Shapes = tuple[tuple[int, int], ...]
 
 
 class _Kind(NamedTuple):
@@ -113,13 +112,12 @@ class Judge:
         self.clock.restart()
         return self.clock
 
-    def prepared(self, nest: Nest, candidate: Candidate) -> Play:
-        """All but playing it."""
-        compute = self._compute_cycles(nest, candidate)
-        return self._to_play(nest, candidate, self._traffic(nest, candidate), compute, candidate.tile_count)
-
-    def played(self, play: Play, candidate: Candidate, overlaps: bool, shown: float) -> TileEstimate:
+    def estimate(
+        self, nest: Nest, candidate: Candidate, compute_cycles: float, overlaps: bool, shown: float
+    ) -> TileEstimate:
         """`overlaps`: neighbours hide a part of its first loads and last stores, and `shown` is the other part."""
+        traffic = self._traffic(nest, candidate)
+        play = self._to_play(nest, candidate, traffic, compute_cycles, candidate.tile_count)
         total, first, last = self._play(play)
         asks_ahead = False
         if play.is_double and play.count >= LEAST_AHEAD and not play.is_large:
@@ -180,24 +178,27 @@ class Judge:
             found.append(_Traffic(inward, loads, moved / loads, prod(counts[2:]), rows))
         return found
 
-    def _compute_cycles(self, nest: Nest, candidate: Candidate, given: Mapping[str, int] | None = None) -> float:
+    def compute_cycles(self, nest: Nest, candidate: Candidate, given: Mapping[str, int] | None = None) -> float:
         """Over all tiles: full and ragged ones along each loop, but for those along which sizes are `given`."""
         fixed = given or {}
         sums = {axis.name for axis in nest.axes if axis.kind is AxisKind.REDUCTION}
         kinds = [_kinds_of(loop, loop.axis in sums) for loop in candidate.loops if loop.axis not in fixed]
         total = 0.0
         for choice in product(*kinds):
-            sizes = {**candidate.sizes, **fixed, **{one.axis: one.size for one in choice}}
-            ends = Ends(all(one.ends.first for one in choice), all(one.ends.last for one in choice))
-            times = prod(one.times for one in choice)
-            total += times * self.costs.cycles(nest, sizes, self.target.compute, self.target.cores, ends)
+            sizes, times, is_first, is_last = {**candidate.sizes, **fixed}, 1, True, True
+            for axis, size, often, ends in choice:
+                sizes[axis] = size
+                times *= often
+                is_first, is_last = is_first and ends.first, is_last and ends.last
+            place = self.target.compute, self.target.cores, Ends(is_first, is_last)
+            total += times * self.costs.cycles(nest, sizes, *place)
         return total
 
     def _busiest_cycles(self, nest: Nest, candidate: Candidate, units: int, blocks: int) -> float:
         """Of the block whose units take longest. Of many, the last ones along a loop make no difference."""
         split = candidate.loops[: len(candidate.loops) - inner_loops(nest, candidate.loops)]
         if units > MOST_UNITS or all(loop.extent % loop.tile == 0 for loop in split):
-            return -(-units // blocks) / units * self._compute_cycles(nest, candidate)
+            return -(-units // blocks) / units * self.compute_cycles(nest, candidate)
         cycles: dict[tuple[int, ...], float] = {}
         every = []
         for places in product(*(range(loop.count) for loop in split)):
@@ -205,7 +206,7 @@ class Judge:
             sizes = tuple(min(loop.tile, loop.extent - place * loop.tile) for place, loop in ends)
             if sizes not in cycles:
                 given = {loop.axis: size for loop, size in zip(split, sizes, strict=True)}
-                cycles[sizes] = self._compute_cycles(nest, candidate, given)
+                cycles[sizes] = self.compute_cycles(nest, candidate, given)
             every.append(cycles[sizes])
         return max(sum(every[slice(*own_share(units, block, blocks))]) for block in range(blocks))
 
@@ -306,19 +307,16 @@ class Judge:
             clock.act(act)
             clock.stall_until(max(ends), reason)
 
-    def exposed(
-        self, compute: float, hidden: Sequence[Bytes], stores: Sequence[Bytes] = (), waiting: Sequence[Bytes] = ()
-    ) -> float:
+    def exposed(self, compute: float, hidden: Shapes, stores: Shapes = (), waiting: Shapes = ()) -> float:
         """Cycles between two nests: `hidden` is loaded while the last tile of the first computes. If the second reads
         what that one `stores`, it waits for it, then for what is `waiting`."""
-        shapes = [tuple([box.shape for box in boxes]) for boxes in (hidden, stores, waiting)]
-        key = (compute, *shapes)
+        key = (compute, hidden, stores, waiting)
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self._exposed(compute, *shapes)
+            found = self.known[key] = self._exposed(*key)
         return found
 
-    def _exposed(self, compute: float, hidden: _Shapes, stores: _Shapes, waiting: _Shapes) -> float:
+    def _exposed(self, compute: float, hidden: Shapes, stores: Shapes, waiting: Shapes) -> float:
         clock = self._fresh()
         clock.begin(compute)
         arrived = [self._box(clock, box, Act.FIRST_LOAD) for box in hidden]

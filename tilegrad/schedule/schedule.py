@@ -9,9 +9,10 @@ from math import inf
 
 from tilegrad.analysis.footprint import tile_sizes, units_of
 from tilegrad.analysis.lifetimes import analyse, temporaries
+from tilegrad.analysis.overlap import Bytes
 from tilegrad.analysis.results import check_results
 from tilegrad.analysis.room import expect_room
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import kernel_costs
 from tilegrad.errors import DoesNotFit, UserError
 from tilegrad.ir.blocks import Width
 from tilegrad.ir.graph import Graph, Node
@@ -20,7 +21,7 @@ from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import EntrySchedule, Launch, Schedule, Tiling
 from tilegrad.ops import registry
 from tilegrad.ops.base import NodeView
-from tilegrad.schedule.chain import Link, Waits, choose
+from tilegrad.schedule.chain import Edge, Link, Waits, choose
 from tilegrad.schedule.joining import Joining, Names, expect_all
 from tilegrad.schedule.judge import NOTHING_AHEAD, Ahead, Judge
 from tilegrad.schedule.options import ScheduleOptions
@@ -34,6 +35,7 @@ from tilegrad.targets.base import ComputeEngine, Target
 LARGEST_ELEMENT_COUNT = 2**31 - 1
 
 
+@lru_cache(maxsize=2)  # what stages compare as a whole is the next one's
 def schedule_program(
     program: Program,
     target: Target,
@@ -43,7 +45,7 @@ def schedule_program(
     """`whole_share`: of L2, what operands of a launch may take that does not work on parts of them."""
     options = options or ScheduleOptions()
     tiler = None
-    costs = KernelCosts(target)
+    costs = kernel_costs(target)
     if not target.is_flat:
         expect_room(program, target)
     if not target.is_flat and options.is_tiled:
@@ -81,19 +83,30 @@ def _joined(entries: dict[str, EntrySchedule], tiler: _Tiler, options: ScheduleO
     return found
 
 
-@lru_cache(maxsize=16)
-def known_choices(target: Target, buffering: str) -> dict[NestKind, tuple[tuple[Tiling, int], ...]]:
-    """What was searched in this process: another recipe of a model has most of its nests in common with this one.
-    Whoever writes other costs of a target forgets it (`cache_clear`)."""
-    del target, buffering
-    return {}
+class Searched:
+    """What was searched for a target: ways to cut kinds of nests, with the bytes of their tables, and what neighbours
+    wait for."""
+
+    def __init__(self, target: Target) -> None:
+        self.choices: dict[NestKind, tuple[tuple[Tiling, int], ...]] = {}
+        self.edges: dict[object, tuple[Edge, ...]] = {}
+        self.waits = Waits(Judge(target, kernel_costs(target)), target.scratch_bytes(None))
+
+    def link(self, nest: Nest, homes: Mapping[str, str]) -> Link:
+        """A nest of a kind that was searched."""
+        key = nest.kind, nest.skipped
+        if key not in self.edges:
+            boxes: dict[object, Bytes | None] = {}
+            self.edges[key] = tuple([Edge(nest, *choice, boxes) for choice in self.choices[nest.kind]])
+        return Link(nest, self.edges[key], tuple([home_of(operand, homes) for operand in nest.operands]))
 
 
 @lru_cache(maxsize=16)
-def known_waits(target: Target, buffering: str) -> Waits:
-    """What neighbours were found to wait for, likewise."""
+def searched(target: Target, buffering: str) -> Searched:
+    """In this process: another recipe of a model has most of its nests in common with this one. Whoever writes other
+    costs of a target forgets it (`cache_clear`)."""
     del buffering
-    return Waits(Judge(target, KernelCosts(target)), target.scratch_bytes(None))
+    return Searched(target)
 
 
 Choice = tuple[Tiling | None, Width | None, int]
@@ -123,8 +136,7 @@ class _Tiler:
         self.over_blocks: dict[tuple[NestKind, Ahead], Tiling | None] = {}
         self.launch: tuple[Nest, Tiling] | None = None  # the latest one
         self.written: set[str] = set()  # by that, and by nests behind it
-        self.waits = known_waits(options.target, options.buffering)
-        self.known = known_choices(options.target, options.buffering)
+        self.searched = searched(options.target, options.buffering)
         self.refused: list[tuple[int, DoesNotFit]] = []
 
     def check(self) -> None:
@@ -137,12 +149,12 @@ class _Tiler:
         target = self.options.target
         homes = analyse(graph, target.memory(target.home).alignment_bytes).owner
         found: list[Choice] = []
-        links: list[list[Link]] = []
+        links: list[Link] = []
         self.launch = None
 
         def chosen() -> list[Choice]:
-            hides = self.options.buffering == "double"
-            own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, self.waits, hides)
+            hides, known = self.options.buffering == "double", self.searched.waits
+            own: Sequence[Tiling | None] = [None] * len(links) if self.refused else choose(links, known, hides)
             links.clear()
             return [(tiling, None, 1) for tiling in own]
 
@@ -152,11 +164,12 @@ class _Tiler:
                 self.launch = nest, launched[0]
                 self.written.clear()
             self.written |= {home_of(one, homes) for one in nest.results}
-            if launched is None:
-                choices = self._choices(nest, node)
-                links.append([Link(nest, tiling, table_bytes, homes) for tiling, table_bytes in choices])
-            else:
+            if launched is not None:
                 found += [*chosen(), launched]
+            elif self._choices(nest, node):
+                links.append(self.searched.link(nest, homes))
+            else:
+                found.append((None, None, 1))  # and all is refused
         return [*found, *chosen()]
 
     def _launched(self, nest: Nest, node: Node, homes: Mapping[str, str]) -> Choice | None:
@@ -224,14 +237,15 @@ class _Tiler:
 
     def _choices(self, nest: Nest, node: Node) -> tuple[tuple[Tiling, int], ...]:
         """Tilings, with the bytes of their tables; none where none fits."""
-        if nest.kind not in self.known:
+        known = self.searched.choices
+        if nest.kind not in known:
             search = TilingSearch(self.options, node.op, nest)
             try:
-                self.known[nest.kind] = search.choices(node.name)
+                known[nest.kind] = search.choices(node.name)
             except DoesNotFit as error:
                 self.refused.append((search.smallest()[1], error))
                 return ()
-        return self.known[nest.kind]
+        return known[nest.kind]
 
 
 def _schedule_entry(graph: Graph, tiler: _Tiler | None, panels: Panels | None) -> EntrySchedule:

@@ -137,10 +137,10 @@ class TilingSearch:
         """Of candidates of one kind, the best first: those that fit, are cut differently and are not much worse. What
         is chosen of a kind does not depend on other kinds, so that `auto` chooses among all that `double` does."""
         able = [candidate for candidate in candidates if self._may_continue(candidate)]
-        prepared = [self.judge.prepared(self.nest, candidate) for candidate in able]
+        compute_cycles = [self.judge.compute_cycles(self.nest, candidate) for candidate in able]
         # By cycles. Nothing takes fewer than cores compute: what these rule out, or one of its kind, is never played.
         queue: list[tuple[float, int, int, TileEstimate | None]]
-        queue = [(one.compute_cycles * SURELY, -1, i, None) for i, one in enumerate(prepared)]
+        queue = [(cycles * SURELY, -1, i, None) for i, cycles in enumerate(compute_cycles)]
         heapify(queue)
         found: dict[object, tuple[Tiling, int]] = {}
         worst_cycles = inf
@@ -153,7 +153,8 @@ class TilingSearch:
                 continue
             if estimate is None:
                 shown = SHOWN_WITH_NEIGHBOURS if has_neighbours else 1.0
-                estimate = self.judge.played(prepared[i], candidate, self.options.overlaps, shown)
+                shares = self.options.overlaps, shown
+                estimate = self.judge.estimate(self.nest, candidate, compute_cycles[i], *shares)
                 heappush(queue, (estimate.cycles, estimate.dma_bytes, i, estimate))
                 continue
             tiling = self._tiling(candidate.loops, candidate.is_double, estimate)

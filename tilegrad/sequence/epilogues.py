@@ -40,10 +40,13 @@ def has_epilogues(target: Target, options: ScheduleOptions) -> bool:
 def with_epilogues(program: Program, target: Target, options: ScheduleOptions) -> Program:
     """The program with chains in the place of their operators, where it is faster so: valid in, valid out, the same
     bits."""
-    chained = program
+    chained, tried = program, dict[ChainKind, bool]()
     for _ in range(MOST_EPILOGUES if has_epilogues(target, options) else 0):
         found = candidates(chained)
-        pays = [kind for kind, key in _firsts(found).items() if _pays(chained, found, key, kind, target, options)]
+        for kind, key in _firsts(found).items():
+            if kind not in tried:
+                tried[kind] = _pays(chained, found, key, kind, target, options)
+        pays = [kind for kind, it_does in tried.items() if it_does]
         if not pays:
             break
         chained = with_chains(chained, found, pays)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from tilegrad.costs.kernel_cost import KernelCosts
+from tilegrad.costs.kernel_cost import kernel_costs
 from tilegrad.ir.listing import Begin, End
 from tilegrad.ir.plan import Plan
 from tilegrad.place.scratch import place_nests, tiled_nests
@@ -48,7 +48,7 @@ class _Regrouping:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.costs = KernelCosts(plan.schedule.target)
+        self.costs = kernel_costs(plan.schedule.target)
         self.nests = tiled_nests(plan, ENTRY)
         self.suites = Suites(plan, ENTRY, self.costs)
         self.known: dict[tuple[range, tuple[bool, ...]], float] = {}

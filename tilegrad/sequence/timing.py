@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tilegrad.costs.clock import Channel, Clock, Interval, Reason, SharedMemory, Stall, merged, overlap_cycles
 from tilegrad.costs.conduct import Act
-from tilegrad.costs.kernel_cost import KernelCosts, Span
+from tilegrad.costs.kernel_cost import KernelCosts, Span, kernel_costs
 from tilegrad.costs.own_loops import ends_of
 from tilegrad.ir.listing import (
     Await,
@@ -118,7 +118,7 @@ class EntryTiming:
 def time_listing(listing: Listing, costs: KernelCosts | None = None) -> dict[str, EntryTiming]:
     """Timing of each entry, from nothing but the listing. An update finds the code of the step before it in the
     instruction cache; before other entries, samples are made, and nothing of theirs is left."""
-    costs = costs or KernelCosts(listing.plan.schedule.target)
+    costs = costs or kernel_costs(listing.plan.schedule.target)
     timings = {entry: _Timing(listing, entry, costs) for entry in listing.entries}
     if {"step", "update"} <= set(timings):
         timings["update"].clock.code = timings["step"].clock.code
