@@ -68,10 +68,9 @@ def test_a_store_that_waited_for_the_queue_leaves_before_its_bytes_are_given_awa
 
 @pytest.mark.slow
 def test_the_time_of_a_step_does_not_hang_on_how_well_the_allocator_did() -> None:
-    """Where not all stays have their place at once, transfers are nearly as early as if they had: 1.49 times what the
-    slower of cores and engine takes alone. It was 1.35, and is 1.32 where the walk counts on all of the queue, which
-    takes longer elsewhere (place/prefetch.py)."""
+    """Where not all stays have their place at once, transfers are nearly as early as if they had: 1.32 times what the
+    slower of cores and engine takes alone, and 1.49 if no other moves were tried (sequence/fastest.py)."""
     target = get("siracusa").with_capacity(L1, 64 * 1024).with_capacity(L2, 256 * 1024)
     compiled = compile_model(frontend.load("mobilenetv1"), Recipe(), target, options=ScheduleOptions(home="L3"))
     step = time_listing(compiled.listing)["step"]
-    assert step.cycles <= 1.5 * max(step.compute_cycles, step.hops["L3-L2"].busy_cycles)
+    assert step.cycles <= 1.35 * max(step.compute_cycles, step.hops["L3-L2"].busy_cycles)

@@ -25,6 +25,7 @@ from tilegrad.recipe import SGD, Recipe
 from tilegrad.schedule import epilogues as pairs
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence import epilogues
+from tilegrad.sequence.timing import NestTiming
 from tilegrad.sequence.trace import check_trace, read_trace
 from tilegrad.targets import base as targets
 from tilegrad.targets.base import Target
@@ -73,7 +74,8 @@ def chains() -> onnx.ModelProto:
 def always(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every chain that is legal is made."""
     monkeypatch.setattr(epilogues, "_pays", lambda *given: True)
-    monkeypatch.setattr(epilogues, "_faster", lambda apart, chained, *given: chained)
+    monkeypatch.setattr(epilogues, "LEAST_IDLE", 0.0)
+    monkeypatch.setattr(epilogues, "_is_faster", lambda *given: True)
     yield
 
 
@@ -184,3 +186,21 @@ def test_what_is_no_chain_is_none() -> None:
     assert found((product, late, total)) == []
     assert found((product, Node("r", "Softmax", ("y",), ("z",), {"axis": -1}))) == []
     assert found((Node("m", "Neg", ("a",), ("y",)), Node("r", "Relu", ("y",), ("z",)))) == []
+
+
+def test_a_kind_is_tried_where_its_nests_do_not_only_compute() -> None:
+    """A chain saves no more than waits and conducting."""
+    compiled = compiled_for(targets.get("host"))
+    found = pairs.candidates(compiled.program)
+    timing = compiled_for(siracusa()).timing["step"]
+    every = epilogues._firsts(found, None)
+    product = next(kind for kind, key in every.items() if key[0] == found_node(compiled, "MatMul"))
+    assert len(every) > 3
+    for name, idle in (("", 0.0), (every[product][0], 0.5 * epilogues.LEAST_IDLE), (every[product][0], 1.0)):
+        nests = [NestTiming(name, "", 1, 100.0, 100.0 * (1.0 - idle), 0.0, 0)]
+        tried = epilogues._firsts(found, replace(timing, cycles=100.0, nests=tuple(nests)))
+        assert set(tried) == ({product} if idle == 1.0 else set())
+
+
+def found_node(compiled: Compiled, op: str) -> str:
+    return next(node.name for node in compiled.program.entries["step"].nodes if node.op == op)

@@ -13,9 +13,11 @@ from tests.schedule.programs import KIB, compiled_for, host_state, sim_state, si
 from tilegrad.compiled import Compiled
 from tilegrad.errors import DoesNotFit
 from tilegrad.frontend import load
+from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.pipeline import compile_model
+from tilegrad.place.plan import plan_memory
 from tilegrad.recipe import Adam, Recipe
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
@@ -168,3 +170,26 @@ def test_an_untiled_update_is_cut_as_the_rest_was(monkeypatch: pytest.MonkeyPatc
         made = compile_model(load("mlp"), recipe, siracusa(l2_bytes=l2_bytes))
         assert has_panels(made.plan.schedule) == (share == fastest.WHOLE_SHARE)
         assert shares == [share]
+
+
+def test_moves_are_planned_in_other_ways_where_cores_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    planned: list[int] = []
+
+    def noted(schedule: Schedule, home: str) -> Plan:
+        planned.append(schedule.queued_moves)
+        return plan_memory(schedule, home)
+
+    monkeypatch.setattr(fastest, "plan_memory", noted)
+
+    def ways(buffering: str, l2_bytes: int | None) -> set[int]:
+        planned.clear()
+        options = ScheduleOptions(buffering=buffering)
+        compile_model(load("mlp"), Recipe(), siracusa(32 * KIB, l2_bytes=l2_bytes), options=options)
+        return set(planned)
+
+    usual = Schedule.queued_moves
+    assert ways("auto", 64 * KIB) == {usual, fastest.FEW_MOVES, 34}
+    assert ways("single", 64 * KIB) == set()  # whatever is moved is waited for
+    assert ways("auto", None) == {usual}  # nothing is moved
+    monkeypatch.setattr(fastest, "WAITS_FOR_L3", 1.0)
+    assert ways("auto", 64 * KIB) == {usual}

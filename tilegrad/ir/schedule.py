@@ -231,8 +231,10 @@ class EntrySchedule:
 @dataclass(frozen=True, repr=False, eq=False)
 class Schedule:
     """`overlaps`: a nest's first transfers may start, and its last ones end, while its neighbours compute.
-    `overlaps_l3`: so may transfers between L2 and L3. `blocks` is the number n of widths that are known at run time
-    only: what it is at first, and at most; 0 where there are none. `width` is the one that was asked for, if any was.
+    `overlaps_l3`: so may transfers between L2 and L3, of which `queued_moves` are counted on to be under way at once
+    where the engine's queue takes as many: what is needed soon comes behind all of them. `blocks` is the number n of
+    widths that are known at run time only: what it is at first, and at most; 0 where there are none. `width` is the one
+    that was asked for, if any was.
     """
 
     program: Program
@@ -242,6 +244,7 @@ class Schedule:
     overlaps_l3: bool = True
     blocks: int = 0
     width: Width | None = None
+    queued_moves: int = 16
 
     def __repr__(self) -> str:
         way = "tiled" if self.is_tiled else "untiled"

@@ -92,7 +92,7 @@ class _Levels:
         total = 0.0
         for name, entry in homes.entries.items():
             free = room - entry.unused_bytes(self.state_bytes, homes.state_in_l3)
-            entries[name], cycles = with_transfers(entry, self.schedule.target, free, self.schedule.overlaps_l3)
+            entries[name], cycles = with_transfers(entry, self.schedule, free)
             total += self.schedule.program.calls(name) * cycles
         return replace(homes, entries=entries), total
 
@@ -123,8 +123,8 @@ class _Levels:
             use = plan.memory[L2]
             cycles = wanted
             if any(one.entry is not homes.entries[name] for name, one in packed.items()):
-                calls, target = self.schedule.program.calls, self.schedule.target
-                cycles = sum(calls(name) * taken_cycles(one.entry, target) for name, one in packed.items())
+                calls = self.schedule.program.calls
+                cycles = sum(calls(name) * taken_cycles(one.entry, self.schedule) for name, one in packed.items())
             is_loose = cycles == wanted and use.used_bytes > _MOST_OVER_BOUND * use.lower_bound_bytes
             found.append((max(use.used_bytes - self.capacity, 0), is_loose, cycles, plan))
             if not found[-1][0] and (self.is_long or (not is_loose and cycles <= _LITTLE_SLOWER * wanted)):

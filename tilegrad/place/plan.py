@@ -17,7 +17,7 @@ from tilegrad.place.validate import is_valid, validate_plan
 from tilegrad.targets.base import FLASH
 
 
-@lru_cache(maxsize=2)  # what stages compare as a whole is the next one's
+@lru_cache(maxsize=4)  # what stages compare as a whole is the next one's
 def plan_memory(schedule: Schedule, home: str = "auto") -> Plan:
     """`home` says where tensors live on a target with L2 and L3: auto, L2 or L3."""
     if not schedule.target.is_flat:

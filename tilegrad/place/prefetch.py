@@ -16,17 +16,14 @@ from math import inf
 import numpy as np
 
 from tilegrad.costs.kernel_cost import kernel_costs
+from tilegrad.ir.schedule import Schedule
 from tilegrad.place.stays import Stay, Tensor
 from tilegrad.place.tensors import EntryHomes
-from tilegrad.targets.base import Target
 
 # Launches take longer than estimated: the engine is given so much more than they take.
 DURATION_MARGIN, MARGIN_CYCLES = 1.3, 1000.0
 # How many of the next transfers are looked at, and how many launches ahead.
 MOST_LOOKED_AT, MOST_LAUNCHES_AHEAD = 32, 4096
-# Of an engine's queue, what is counted on here: what is needed soon comes behind all that is in it. With all of
-# siracusa's 34, a step of mobilenetv1 from L3 with L2 of 256 KB took 14 % longer, estimated.
-MOST_QUEUED = 16
 
 
 @dataclass(eq=False)
@@ -64,31 +61,32 @@ class _Transfer:
         return tensor.whole or tensor.name, tensor.rows.offset, tensor.rows.stop
 
 
-def with_transfers(entry: EntryHomes, target: Target, room_bytes: int, overlaps: bool) -> tuple[EntryHomes, float]:
+def with_transfers(entry: EntryHomes, schedule: Schedule, room_bytes: int) -> tuple[EntryHomes, float]:
     """Stays that begin and end as their transfers like, and the cycles that the entry should take. `room_bytes` of L2
-    may be taken; without `overlaps`, nothing happens before it must. Without L3 nothing happens at all."""
-    if target.far_engine is None:
+    may be taken; where transfers do not overlap, nothing happens before it must. Without L3 nothing happens at all."""
+    if schedule.target.far_engine is None:
         return entry, sum(entry.durations)
-    walk = _Walk(entry, target, room_bytes if overlaps else 0)
+    overlaps = schedule.overlaps_l3
+    walk = _Walk(entry, schedule, room_bytes if overlaps else 0)
     walk.run()
     found = {name: tuple(own) for name, own in walk.stays.items()}
     return replace(entry, stays=found) if overlaps else entry, walk.now
 
 
-def taken_cycles(entry: EntryHomes, target: Target) -> float:
+def taken_cycles(entry: EntryHomes, schedule: Schedule) -> float:
     """What the entry should take with the stays that it has."""
-    if target.far_engine is None:
+    if schedule.target.far_engine is None:
         return sum(entry.durations)
-    return _Walk(entry, target, 0).follow()
+    return _Walk(entry, schedule, 0).follow()
 
 
 class _Walk:
-    def __init__(self, entry: EntryHomes, target: Target, room_bytes: int) -> None:
+    def __init__(self, entry: EntryHomes, schedule: Schedule, room_bytes: int) -> None:
         self.entry = entry
-        assert target.far_engine is not None
-        self.engine = target.far_engine
-        self.depth = min(self.engine.queue_depth, MOST_QUEUED)
-        self.crowded = kernel_costs(target).conduct.far_crowded
+        assert schedule.target.far_engine is not None
+        self.engine = schedule.target.far_engine
+        self.depth = min(self.engine.queue_depth, schedule.queued_moves)
+        self.crowded = kernel_costs(schedule.target).conduct.far_crowded
         self.end = entry.launch_count
         self.stays = {name: list(own) for name, own in entry.stays.items()}
         self.free = room_bytes - entry.alive()

@@ -99,9 +99,12 @@ class _Fit:
         costs more each time."""
         size, span = self.sizes[i], self.least[i]
         taken = self._taken(span)
-        edges = {0, self.room - size, *(stop for _, stop, _ in taken), *(start - size for start, _, _ in taken)}
-        places = [offset for offset in sorted(edges) if 0 <= offset <= self.room - size]
-        _, chosen = min((sum(self._price(j, span) for j in _among(taken, o, size)), o) for o in places)
+        starts, stops, _ = np.array(taken, dtype=np.int64).reshape(-1, 3).T
+        edges = np.unique(np.concatenate([[0, self.room - size], stops, starts - size]))
+        places = edges[(edges >= 0) & (edges <= self.room - size)]
+        is_met = (starts < places[:, None] + size) & (places[:, None] < stops)
+        prices = np.array([self._price(j, span) for _, _, j in taken], dtype=np.int64)
+        chosen = int(places[(is_met @ prices).argmin()])
         for j in _among(taken, chosen, size):
             first, last = self.spans[j]
             if self.least[j][1] < span[0]:

@@ -8,6 +8,7 @@ it. Then both programs are, as a whole.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,13 +21,15 @@ from tilegrad.schedule.epilogues import Candidates, ChainKind, PairKey, candidat
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import unproved
-from tilegrad.sequence.timing import time_listing
+from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
 AROUND = 3
 """Nodes before and behind a pair that it is looked at with."""
 LEAST_GAIN = 0.001
 """Of the cycles of these, what a chain must save: less is not worth another kernel."""
+LEAST_IDLE = 0.0001
+"""Of the cycles of a program, what all nests of a kind of chain must wait or be conducted for: it cannot save more."""
 MOST_TRIED = 24
 """Kinds of chains in a round, those of the largest tensors: each takes a tenth of a second or more."""
 STEP, INFER = "step", "infer"
@@ -40,31 +43,41 @@ def has_epilogues(target: Target, options: ScheduleOptions) -> bool:
 def with_epilogues(program: Program, target: Target, options: ScheduleOptions) -> Program:
     """The program with chains in the place of their operators, where it is faster so: valid in, valid out, the same
     bits."""
+    if not has_epilogues(target, options) or not candidates(program).kinds:
+        return program
+    entry = STEP if program.entries[STEP].nodes else INFER
+    before = _timing(program, target, options, entry)
     chained, tried = program, dict[ChainKind, bool]()
-    for _ in range(MOST_EPILOGUES if has_epilogues(target, options) else 0):
+    for _ in range(MOST_EPILOGUES):
         found = candidates(chained)
-        for kind, key in _firsts(found).items():
+        for kind, key in _firsts(found, before).items():
             if kind not in tried:
                 tried[kind] = _pays(chained, found, key, kind, target, options)
         pays = [kind for kind, it_does in tried.items() if it_does]
         if not pays:
             break
         chained = with_chains(chained, found, pays)
-    return program if chained is program else _faster(program, chained, target, options)
+    if chained is program:
+        return program
+    return chained if _is_faster(_timing(chained, target, options, entry), before) else program
 
 
-def _faster(program: Program, chained: Program, target: Target, options: ScheduleOptions) -> Program:
-    """Of both, as a whole: other tiles of one nest are a reason for other tiles of the next."""
-    entry = STEP if program.entries[STEP].nodes else INFER
-    apart, joined = (_cycles(one, target, options, entry) for one in (program, chained))
-    return chained if apart is None or (joined is not None and joined < apart) else program
+def _is_faster(after: EntryTiming | None, before: EntryTiming | None) -> bool:
+    """As a whole: other tiles of one nest are a reason for other tiles of the next."""
+    return before is None or (after is not None and after.cycles < before.cycles)
 
 
-def _firsts(found: Candidates) -> dict[ChainKind, PairKey]:
-    """Of each kind that is tried, the pair that comes first."""
+def _firsts(found: Candidates, before: EntryTiming | None) -> dict[ChainKind, PairKey]:
+    """Of each kind that is tried, the pair that comes first. `before` is how long nests take apart: a chain saves no
+    more of it than cores do not compute for."""
     firsts: dict[ChainKind, PairKey] = {}
+    idle_cycles: dict[ChainKind, float] = defaultdict(float)
     for key, (kind, _) in found.kinds.items():
         firsts.setdefault(kind, key)
+        own = (nest for nest in before.nests if nest.node in key[:2]) if before is not None else ()
+        idle_cycles[kind] += sum(nest.cycles - nest.compute_cycles for nest in own)
+    if before is not None:
+        firsts = {kind: key for kind, key in firsts.items() if idle_cycles[kind] >= LEAST_IDLE * before.cycles}
     graphs = {key: pair.graph for own in found.pairs.values() for key, pair in own.items()}
     largest = sorted(firsts.items(), key=lambda item: -graphs[item[1]].types[item[1][2]].size)
     return dict(largest[:MOST_TRIED])
@@ -78,8 +91,8 @@ def _pays(
     within = candidates(apart)
     if key not in within.kinds or within.kinds[key][0] != kind:
         return False
-    before, after = (_cycles(one, target, options) for one in (apart, with_chains(apart, within, [kind])))
-    return before is not None and after is not None and after < (1 - LEAST_GAIN) * before
+    before, after = (_timing(one, target, options, STEP) for one in (apart, with_chains(apart, within, [kind])))
+    return before is not None and after is not None and after.cycles < (1 - LEAST_GAIN) * before.cycles
 
 
 def _around(program: Program, graph: Graph, key: PairKey) -> Program:
@@ -108,10 +121,10 @@ def _needed(graph: Graph, nodes: Sequence[Node]) -> set[str]:
     return others | {*graph.outputs, *(value for value, _ in graph.writes)}
 
 
-def _cycles(program: Program, target: Target, options: ScheduleOptions, entry: str = STEP) -> float | None:
+def _timing(program: Program, target: Target, options: ScheduleOptions, entry: str) -> EntryTiming | None:
     """None where it does not fit."""
     try:
         plan = plan_memory(schedule_program(program, target, options), options.home)
     except DoesNotFit:
         return None
-    return time_listing(unproved(plan, [entry]))[entry].cycles
+    return time_listing(unproved(plan, [entry]))[entry]

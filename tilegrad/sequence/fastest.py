@@ -4,8 +4,8 @@ Most of a schedule is decided nest by nest. Whether what takes most of L2 is the
 on where everything else then lives. Nor is whether an update comes to scratchpad at all: where it divides for each
 parameter, as Adam does, cores wait for their divider wherever operands are, and tiles only cost. If it comes from L3 on
 top of that, it may be the longer part of a training, and all of L2 for it worth more than tiles of the step. Nor is,
-where much is moved to L3, how tiles are best buffered. So where it may matter, whole programs are listed, timed and
-compared.
+where much is moved to L3, how tiles are best buffered, or how much is best under way. So where it may matter, whole
+programs are listed, timed and compared.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ MOST_WHOLE_SHARE = 0.95
 # What another way must gain to be taken: estimates are not better than that. Of an update that runs the same kernels on
 # the same bytes, they are, and nearly so of other tiles for the same kernels.
 LITTLE_FASTER, LITTLE_FASTER_UPDATE, LITTLE_FASTER_TILES = 0.97, 0.985, 0.99
+# Of its cycles, what a program waits for L3 that is planned for fewer moves at once, too, and for as many as may be.
+WAITS_FOR_L3 = 0.03
+FEW_MOVES = 4
 STEP, UPDATE = "step", "update"
 
 
@@ -55,7 +58,7 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
             best = _fastest([best, *others], options, UPDATE)
         if options.buffering == "auto" and not is_long and not program.is_fused:
             best = _with_doubled(best, options, share)
-    return best
+    return best if is_long or not best.overlaps_l3 else _with_other_moves(best, options)
 
 
 def _with_doubled(best: Schedule, options: ScheduleOptions, share: float) -> Schedule:
@@ -67,13 +70,32 @@ def _with_doubled(best: Schedule, options: ScheduleOptions, share: float) -> Sch
     return _fastest([best, doubled], options, least_gain=LITTLE_FASTER_TILES)
 
 
+def _with_other_moves(best: Schedule, options: ScheduleOptions) -> Schedule:
+    """Planned for other moves under way at once, where cores wait for them: what is brought early may be in the way of
+    what is needed soon, and which of both is worse depends on where everything is in L2."""
+    engine, plan = best.target.far_engine, plan_memory(best, options.home)
+    if engine is None or not any(own.staging for own in plan.entries.values()):
+        return best
+    times = time_listing(unproved(plan, _trained(best)))
+    late = [best.program.calls(name) * (own.l3_wait_cycles - WAITS_FOR_L3 * own.cycles) for name, own in times.items()]
+    if sum(late) < 0:
+        return best
+    others = [replace(best, queued_moves=count) for count in (engine.queue_depth, FEW_MOVES)]
+    return _fastest([best, *others], options, least_gain=LITTLE_FASTER_TILES)
+
+
+def _trained(schedule: Schedule) -> list[str]:
+    """The entries that count."""
+    return [name for name in (STEP, UPDATE) if schedule.entries[name].launches] or ["infer"]
+
+
 def _fastest(
     ways: list[Schedule], options: ScheduleOptions, entry: str | None = None, least_gain: float = LITTLE_FASTER
 ) -> Schedule:
     """The first, unless another takes less by more than estimates are off, or it does not fit and another does. Where
     ways differ in one `entry`, and nothing is moved to L3, that one is timed alone, and is all that may differ."""
     best, least = ways[0], inf
-    entries = [name for name in (STEP, UPDATE) if best.entries[name].launches] or ["infer"]
+    entries = _trained(best)
     for way in ways:
         if entries == [entry] and way.entries[STEP] is not ways[0].entries[STEP]:
             continue
