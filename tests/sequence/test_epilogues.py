@@ -19,10 +19,12 @@ from tilegrad import frontend
 from tilegrad.compiled import Compiled
 from tilegrad.devices.host import HostDevice
 from tilegrad.ir.graph import Graph, Node
+from tilegrad.ir.program import Program
 from tilegrad.ir.types import DType, TensorType
 from tilegrad.pipeline import compile_model
 from tilegrad.recipe import SGD, Recipe
 from tilegrad.schedule import epilogues as pairs
+from tilegrad.schedule.epilogues import ChainKind, PairKey
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.sequence import epilogues
 from tilegrad.sequence.timing import NestTiming
@@ -204,3 +206,19 @@ def test_a_kind_is_tried_where_its_nests_do_not_only_compute() -> None:
 
 def found_node(compiled: Compiled, op: str) -> str:
     return next(node.name for node in compiled.program.entries["step"].nodes if node.op == op)
+
+
+def test_a_pair_that_is_another_with_few_nodes_around_it_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = compiled_for(targets.get("host")).program
+    found = pairs.candidates(program)
+    (key, (kind, keeps)), *_, (_, other) = found.kinds.items()
+    assert other[0] != kind
+    alone: tuple[tuple[dict[PairKey, tuple[ChainKind, bool]], bool], ...]
+    alone = (({}, False), ({key: other}, False), ({key: (kind, keeps)}, True))
+    for kinds, is_tried in alone:
+        timed: list[Program] = []
+        monkeypatch.setattr(epilogues, "candidates", lambda _, kinds=kinds: pairs.Candidates(found.pairs, kinds))
+        monkeypatch.setattr(epilogues, "with_chains", lambda apart, *_: apart)
+        monkeypatch.setattr(epilogues, "_timing", lambda one, *_, timed=timed: timed.append(one))
+        assert not epilogues._pays(program, found, key, kind, siracusa(), ScheduleOptions())
+        assert bool(timed) == is_tried
