@@ -24,6 +24,7 @@ from tilegrad.place.prefetch import with_transfers
 from tilegrad.place.tensors import EntryHomes
 from tilegrad.recipe import Recipe
 from tilegrad.schedule import panel_chains
+from tilegrad.sequence import fastest
 from tilegrad.sequence.timing import time_listing
 from tilegrad.targets.base import get
 from tilegrad.training.train import train
@@ -91,6 +92,7 @@ def test_a_chain_has_the_bits_of_the_host(monkeypatch: pytest.MonkeyPatch) -> No
         return with_transfers(*given)
 
     monkeypatch.setattr(levels, "MANY_LAUNCHES", 0)
+    monkeypatch.setattr(fastest, "MANY_LAUNCHES", 0)
     monkeypatch.setattr(levels, "with_transfers", counted)
     first = compile_model(wide(), Recipe(), siracusa(8 * KIB, l2_bytes=16 * KIB))
     assert len(planned) == len(first.plan.entries)

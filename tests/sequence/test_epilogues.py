@@ -26,7 +26,7 @@ from tilegrad.recipe import SGD, Recipe
 from tilegrad.schedule import epilogues as pairs
 from tilegrad.schedule.epilogues import ChainKind, PairKey
 from tilegrad.schedule.options import ScheduleOptions
-from tilegrad.sequence import epilogues
+from tilegrad.sequence import epilogues, fastest
 from tilegrad.sequence.timing import NestTiming
 from tilegrad.sequence.trace import check_trace, read_trace
 from tilegrad.targets import base as targets
@@ -166,12 +166,14 @@ def test_programs_are_never_slower() -> None:
         assert chosen.cycles["step"] <= apart.cycles["step"], name
 
 
-def test_chains_are_made_where_tiles_run() -> None:
-    """Where they are faster; not where nothing is tiled, nor in one flat memory."""
+def test_chains_are_made_where_tiles_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they are faster; not where nothing is tiled, nor in one flat memory, nor where that takes long to see."""
     compiled = compiled_for(siracusa())
     assert "Conv+Relu" in operators(compiled, "infer") and "ConvGrad+GeluGrad" in operators(compiled, "step")
     assert not operators(compiled_for(siracusa(), ScheduleOptions(is_tiled=False)), "step")
     assert not operators(compiled_for(targets.get("host")), "step")
+    monkeypatch.setattr(fastest, "MANY_TILES", 0)
+    assert not operators(compiled_for(siracusa()), "step")
 
 
 def test_what_is_no_chain_is_none() -> None:

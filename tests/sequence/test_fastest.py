@@ -193,3 +193,5 @@ def test_moves_are_planned_in_other_ways_where_cores_wait_for_them(monkeypatch: 
     assert ways("auto", None) == {usual}  # nothing is moved
     monkeypatch.setattr(fastest, "WAITS_FOR_L3", 1.0)
     assert ways("auto", 64 * KIB) == {usual}
+    monkeypatch.setattr(fastest, "MANY_TILES", 0)
+    assert ways("auto", 64 * KIB) == set()  # one way is enough

@@ -20,6 +20,7 @@ from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.epilogues import Candidates, ChainKind, PairKey, candidates, with_chains
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
+from tilegrad.sequence.fastest import is_long
 from tilegrad.sequence.sequence import unproved
 from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
@@ -43,7 +44,7 @@ def has_epilogues(target: Target, options: ScheduleOptions) -> bool:
 def with_epilogues(program: Program, target: Target, options: ScheduleOptions) -> Program:
     """The program with chains in the place of their operators, where it is faster so: valid in, valid out, the same
     bits."""
-    if not has_epilogues(target, options) or not candidates(program).kinds:
+    if not has_epilogues(target, options) or not candidates(program).kinds or _is_long(program, target, options):
         return program
     entry = STEP if program.entries[STEP].nodes else INFER
     before = _timing(program, target, options, entry)
@@ -60,6 +61,13 @@ def with_epilogues(program: Program, target: Target, options: ScheduleOptions) -
     if chained is program:
         return program
     return chained if _is_faster(_timing(chained, target, options, entry), before) else program
+
+
+def _is_long(program: Program, target: Target, options: ScheduleOptions) -> bool:
+    try:
+        return is_long(schedule_program(program, target, options))
+    except DoesNotFit:
+        return False
 
 
 def _is_faster(after: EntryTiming | None, before: EntryTiming | None) -> bool:

@@ -33,6 +33,8 @@ LITTLE_FASTER, LITTLE_FASTER_UPDATE, LITTLE_FASTER_TILES = 0.97, 0.985, 0.99
 # Of its cycles, what a program waits for L3 that is planned for fewer moves at once, too, and for as many as may be.
 WAITS_FOR_L3 = 0.03
 FEW_MOVES = 4
+# With L1 of 32 KB, no model of the zoo has half as many.
+MANY_TILES = 8000
 STEP, UPDATE = "step", "update"
 
 
@@ -41,8 +43,8 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
     if target.is_flat or not options.is_tiled:
         return first
     best, share = first, WHOLE_SHARE
-    is_long = sum(len(entry.launches) for entry in first.entries.values()) > MANY_LAUNCHES
-    if options.home == "auto" and not is_long and any(entry.panels for entry in first.entries.values()):
+    has_time = not is_long(first)
+    if options.home == "auto" and has_time and any(entry.panels for entry in first.entries.values()):
         other = schedule_program(program, target, options, MOST_WHOLE_SHARE)
         if any(other.entries[name].panels != entry.panels for name, entry in first.entries.items()):
             best = _fastest([first, other], options)
@@ -56,9 +58,16 @@ def fastest_schedule(program: Program, target: Target, options: ScheduleOptions)
                 for names in ((STEP, UPDATE), (UPDATE,))
             ]
             best = _fastest([best, *others], options, UPDATE)
-        if options.buffering == "auto" and not is_long and not program.is_fused:
+        if options.buffering == "auto" and has_time and not program.is_fused:
             best = _with_doubled(best, options, share)
-    return best if is_long or not best.overlaps_l3 else _with_other_moves(best, options)
+    return _with_other_moves(best, options) if has_time and best.overlaps_l3 else best
+
+
+def is_long(schedule: Schedule) -> bool:
+    """Whether listing and timing it would take many seconds: it is planned in one way then."""
+    launches = [launch for entry in schedule.entries.values() for launch in entry.launches]
+    tiles = sum(tiling.tile_count for launch in launches for tiling in launch.tilings if tiling is not None)
+    return len(launches) > MANY_LAUNCHES or tiles > MANY_TILES
 
 
 def _with_doubled(best: Schedule, options: ScheduleOptions, share: float) -> Schedule:
