@@ -113,7 +113,7 @@ class MemoryUse:
         return bytes_text(self.used_bytes) + limit
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class Plan(Pictured):
     """`image_bytes` is the leading part of the state region that has initial values (weights.bin); `flash_bytes` is the
     region of what never changes, which is part of the program."""

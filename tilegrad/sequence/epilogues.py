@@ -20,9 +20,8 @@ from tilegrad.place.plan import plan_memory
 from tilegrad.schedule.epilogues import Candidates, ChainKind, PairKey, candidates, with_chains
 from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.schedule import schedule_program
-from tilegrad.sequence.fastest import is_long
-from tilegrad.sequence.sequence import unproved
-from tilegrad.sequence.timing import EntryTiming, time_listing
+from tilegrad.sequence.fastest import is_long, timed
+from tilegrad.sequence.timing import EntryTiming
 from tilegrad.targets.base import Target
 
 AROUND = 3
@@ -135,4 +134,4 @@ def _timing(program: Program, target: Target, options: ScheduleOptions, entry: s
         plan = plan_memory(schedule_program(program, target, options), options.home)
     except DoesNotFit:
         return None
-    return time_listing(unproved(plan, [entry]))[entry]
+    return timed(plan, entry)

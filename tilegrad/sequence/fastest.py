@@ -11,9 +11,11 @@ programs are listed, timed and compared.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from math import inf
 
 from tilegrad.errors import DoesNotFit
+from tilegrad.ir.plan import Plan
 from tilegrad.ir.program import Program
 from tilegrad.ir.schedule import Schedule
 from tilegrad.place.levels import MANY_LAUNCHES, durations
@@ -22,7 +24,7 @@ from tilegrad.schedule.options import ScheduleOptions
 from tilegrad.schedule.panels import WHOLE_SHARE
 from tilegrad.schedule.schedule import schedule_program
 from tilegrad.sequence.sequence import unproved
-from tilegrad.sequence.timing import time_listing
+from tilegrad.sequence.timing import EntryTiming, time_listing
 from tilegrad.targets.base import Target
 
 # Of L2, what operands of a launch may take that are there whole where that is tried: the rest is for its neighbours.
@@ -85,12 +87,18 @@ def _with_other_moves(best: Schedule, options: ScheduleOptions) -> Schedule:
     engine, plan = best.target.far_engine, plan_memory(best, options.home)
     if engine is None or not any(own.staging for own in plan.entries.values()):
         return best
-    times = time_listing(unproved(plan, _trained(best)))
+    times = {name: timed(plan, name) for name in _trained(best)}
     late = [best.program.calls(name) * (own.l3_wait_cycles - WAITS_FOR_L3 * own.cycles) for name, own in times.items()]
     if sum(late) < 0:
         return best
     others = [replace(best, queued_moves=count) for count in (engine.queue_depth, FEW_MOVES)]
     return _fastest([best, *others], options, least_gain=LITTLE_FASTER_TILES)
+
+
+@lru_cache(maxsize=4)  # what one stage compares is the next one's
+def timed(plan: Plan, entry: str) -> EntryTiming:
+    """One entry alone, without its events."""
+    return replace(time_listing(unproved(plan, [entry]))[entry], events=())
 
 
 def _trained(schedule: Schedule) -> list[str]:
