@@ -195,3 +195,12 @@ def test_moves_are_planned_in_other_ways_where_cores_wait_for_them(monkeypatch: 
     assert ways("auto", 64 * KIB) == {usual}
     monkeypatch.setattr(fastest, "MANY_TILES", 0)
     assert ways("auto", 64 * KIB) == set()  # one way is enough
+
+
+def test_a_plan_counts_on_as_many_moves_as_its_schedule_says() -> None:
+    schedule = compile_model(load("mlp"), Recipe(), siracusa(32 * KIB, l2_bytes=64 * KIB)).plan.schedule
+    usual, one_by_one = (
+        plan_memory(replace(schedule, queued_moves=count), "auto").entries["step"].staging
+        for count in (Schedule.queued_moves, 1)
+    )
+    assert usual != one_by_one
